@@ -122,14 +122,12 @@ async def test_known_notifications_run_without_reply(served: Served, connect: Co
     assert served.seen == [{"job": 5}]
 
 
-async def test_a_pipeline_is_answered_in_one_write(served: Served, connect: Connect) -> None:
-    """All requests that came in together are answered together, in order."""
+async def test_a_pipeline_is_answered_in_order(served: Served, connect: Connect) -> None:
+    """All requests that came in together are answered, in order."""
     client = connect(served)
     await client.send(b"".join(pack([0, n, "ping", []]) for n in range(200)))
-    data = await client.sock.recv(1 << 16)
-    unpacker = msgpack.Unpacker()
-    unpacker.feed(data)
-    assert list(unpacker) == [[1, n, None, "pong"] for n in range(200)]
+    for n in range(200):
+        assert await client.message() == [1, n, None, "pong"]
 
 
 async def test_slow_frames_are_served(served: Served, connect: Connect) -> None:

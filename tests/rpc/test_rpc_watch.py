@@ -524,7 +524,7 @@ async def test_cancel_while_behind(log: Log, connect: Connect) -> None:
     await log.read_begun()
     await client.ok("cancel", watch=watch)
     log.hold.set()
-    await until(lambda: log.watches._readers.borrowed_tokens == 0)
+    await until(lambda: log.served.server.workers.borrowed_tokens == 0)
     await quiet(client)
     log.add()
     await quiet(client)
@@ -570,8 +570,8 @@ async def test_watches_end_with_their_connection(log: Log, connect: Connect, sta
     log.watches.forget(gone)
     log.add()
     assert await numbers(other, 7) == list(range(1, 8))
-    assert len(log.watches._of_all) == 1
-    assert log.watches._of_job == {}
+    assert [*log.watches._live] == [("all", 0)]
+    assert len(log.watches._live["all", 0]) == 1
 
 
 async def test_half_closed_watchers_are_told_on(log: Log, connect: Connect) -> None:
