@@ -54,8 +54,17 @@ def safe(text: object) -> str:
 
 
 def event_text(name: str, context: Mapping[str, Any]) -> str:
-    """Return an event's name and context on one line: `alloc nodes="n[1-4]"`."""
-    return safe(" ".join([name, *(f"{key}={compact(value)}" for key, value in context.items())]))
+    """Return an event's name and context on one line: `alloc nodes="n[1-4]"`.
+
+    Of a phase's plan, people want to know who takes part; the rest is in the JSON form.
+    """
+    return safe(" ".join([name, *(f"{key}={_value(key, value)}" for key, value in context.items())]))
+
+
+def _value(key: str, value: Any) -> str:
+    if key == "plan" and isinstance(value, list):
+        return compact([entry.get("name") for entry in value if isinstance(entry, dict)])
+    return compact(value)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
