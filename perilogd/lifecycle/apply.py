@@ -189,7 +189,6 @@ def _exit(job: Job, name: str, context: Mapping[str, Any], stamp: Stamp) -> None
         raise IllegalEvent(f"job {job.id}: exit without start")
     _move(job, name, stamp)
     job.exits[context["attempt"]] = context["status"]
-    job.exit_outcome = context.get("outcome")
     job.lease = False
     _enter(job, context.get("plan", ()), stamp)
 

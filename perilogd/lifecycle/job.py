@@ -224,7 +224,6 @@ class Job:
         "environment",
         "ever_started",
         "exceptions",
-        "exit_outcome",
         "exits",
         "fatal",
         "finish_status",
@@ -280,7 +279,6 @@ class Job:
         self.ever_started = False
         self.lease = False
         self.exits: dict[int, int] = {}  # attempt → wait status
-        self.exit_outcome: str | None = None
         self.completion_status = 0  # first failure of a completion hold of this attempt
         self.finish_status: int | None = None
         self.environment: dict[str, str] = {}  # from actions, providers, administrators

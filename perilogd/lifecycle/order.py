@@ -61,8 +61,8 @@ def plan(job: Job, phase: Phase, policy: Policy) -> Plan:
                 entries[action.name] = [_script(action, phase)]
     for provider in providers:
         standing = _standing(job, provider, phase, got_nodes=got_nodes)
-        if standing:
-            entries[provider.name] = standing
+        if standing:  # beside the epilog that an action of this name may owe from before a reload
+            entries.setdefault(provider.name, []).extend(standing)
 
     _order(entries, orders, reverse=phase == "epilog")
     return [entry for group in entries.values() for entry in group]

@@ -129,7 +129,6 @@ class Policy:
         abandon_grace: seconds between an abandon and the end of what did not end by itself.
         owner: caps of owners' holds.
         holds_per_job: most holds (of all phases) that one job may have.
-        reruns: most reruns that a job may ask for.
     """
 
     actions: tuple[ActionPolicy, ...] = ()
@@ -139,7 +138,6 @@ class Policy:
     abandon_grace: float = 60.0
     owner: OwnerPolicy = OwnerPolicy()
     holds_per_job: int = 1000
-    reruns: int = 100
 
     @property
     def participants(self) -> frozenset[str]:

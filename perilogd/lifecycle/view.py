@@ -59,8 +59,8 @@ def deadline(hold: Hold, now: Stamp) -> float | None:
     return None if left is None else now.wall + left
 
 
-def job_map(job: Job, now: Stamp) -> dict[str, Any]:
-    """Return a job as clients see it. Scripts are added by the broker, which knows the runs."""
+def facts(job: Job) -> dict[str, Any]:
+    """Return what is told of a job wherever it is shown, the file `$PERILOG_JOB` included."""
     return {
         "id": job.id,
         "key": job.key,
@@ -68,10 +68,23 @@ def job_map(job: Job, now: Stamp) -> dict[str, Any]:
         "userid": job.userid,
         "state": job.state.value,
         "nodes": job.nodes,
-        "held": job.held,
         "alloc": job.alloc,
         "resources": job.resources,
         "attributes": job.attributes,
+        "attempt": job.attempt,
+        "exit_status": job.exit_status,
+        "status": job.finish_status,
+        "result": job.result,
+        "environment": {**job.environment, **job.owner_environment},
+        "memo": job.memo,
+    }
+
+
+def job_map(job: Job, now: Stamp) -> dict[str, Any]:
+    """Return a job as clients see it. Scripts are added by the broker, which knows the runs."""
+    return {
+        **facts(job),
+        "held": job.held,
         "holds": [hold_map(hold, now) for hold in job.holds.values()],
         "exceptions": [
             {
@@ -84,14 +97,8 @@ def job_map(job: Job, now: Stamp) -> dict[str, Any]:
             }
             for item in job.exceptions
         ],
-        "attempt": job.attempt,
         "max_reruns": job.max_reruns,
-        "exit_status": job.exit_status,
-        "status": job.finish_status,
-        "result": job.result,
         "exit_code": exit_code(job),
-        "environment": {**job.environment, **job.owner_environment},
-        "memo": job.memo,
         "submitted": job.submitted.wall if job.submitted is not None else None,
         "since": job.entered.wall if job.entered is not None else None,
         "waiting_for": waiting_for(job, now),

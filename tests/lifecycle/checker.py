@@ -125,7 +125,7 @@ class Checker:
         self.earlier: frozenset[tuple[str, str]] = frozenset()  # name → names that end before it begins
         self.undoable: frozenset[str] = frozenset()  # actions that had an epilog when the prolog was planned
         self.unstoppable: frozenset[str] = frozenset()  # … whose prolog an exception does not end
-        self.owed: frozenset[str] = frozenset()  # actions whose epilog must be run
+        self.owed: frozenset[str] = frozenset()  # actions whose epilog has to be run, and has not ended
         self.running: frozenset[Key] = frozenset()  # scripts in the world
         self.begun: frozenset[Key] = frozenset()  # … ever; not completions, which may be run again
         self.step()
@@ -354,8 +354,7 @@ class Checker:
     def _must_be_free(self, event: str) -> None:
         rest = self._held("depend", "prolog", "completion", "epilog")
         self.must("P3", not rest, f"{event} with {rest}")
-        undone = [name for name in self.owed if self.ended.get(("epilog", name)) != f"action:{name}"]
-        self.must("P1", not undone, f"{event} while the epilog of {undone} is owed")
+        self.must("P1", not self.owed, f"{event} while the epilog of {sorted(self.owed)} is owed")
 
     # -- holds
 
@@ -397,6 +396,8 @@ class Checker:
         if phase == "prolog" and self.owed:
             counted = [begun for begun in self.open if begun[0] == "epilog"]
             self.must("P1", counted, f"{key} ends and nothing in the log keeps the nodes")
+        if phase == "epilog" and script:
+            self.owed -= {key[1]}
         owner = self.open.pop(key)
         if key not in self.stale:
             self.ended[key] = owner
@@ -438,7 +439,7 @@ class Checker:
             if phase == "epilog" and not self.alloc and owner not in owners:
                 continue
             mine = [name for where, name in provider.holds if where == phase]
-            holds[provider.name] = [Due(phase, name, owner) for name in mine]
+            holds.setdefault(provider.name, []).extend(Due(phase, name, owner) for name in mine)
         planned = {due for group in holds.values() for due in group}
         if phase != "completion" or not self.abandoned:
             planned |= {due for due in self.declared if due.phase == phase}

@@ -237,6 +237,19 @@ def test_an_owed_epilog_of_a_removed_action_uses_the_stored_definition(after: Po
     assert (hold.definition, hold.timeout, hold.owner) == ("a-1", 77.0, "action:a")
 
 
+def test_an_owed_epilog_is_run_though_a_provider_has_its_name_now() -> None:
+    """A reload that gives an action's name to a provider loses neither the epilog nor the provider's hold."""
+    life = Life(Policy((action("x"), action("y"))))
+    life.reload(Policy((), (provider("x", "epilog"), provider("z", "epilog:y"))))
+    assert life.cancel() == ["exception", "epilog-start x", "epilog-start y"]
+    life.end("prolog", "x", "canceled", 15)
+    life.end("prolog", "y", "canceled", 15)
+    assert life.end("epilog", "x") == ["epilog-finish x", "epilog-start x"]
+    assert life.end("epilog", "y") == ["epilog-finish y", "epilog-start y"]
+    life.release("epilog", "x")
+    assert life.release("epilog", "y") == ["epilog-finish y", "release", "clean"]
+
+
 def test_a_new_epilog_is_owed_for_a_prolog_that_had_none() -> None:
     """P1 asks for the epilog of every prolog that was begun, if there is one now."""
     life = Life(Policy((action("a", "prolog"),)))

@@ -495,9 +495,3 @@ def _fingerprint(hold: Hold) -> Hashable:
         hold.predecessors,
         None if hold.successor is None else _fingerprint(hold.successor),
     )
-
-
-def run(world: World, *inputs: Input) -> None:
-    """Let several things happen."""
-    for what in inputs:
-        world.do(what)
