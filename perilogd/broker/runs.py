@@ -21,7 +21,7 @@ from perilogd.broker.core import Broker
 from perilogd.executor import wire
 from perilogd.journal import Output
 from perilogd.journal import Run as Usage
-from perilogd.lifecycle import effects, holds
+from perilogd.lifecycle import effects, holds, view
 from perilogd.lifecycle.job import STATUS, Hold, Job, Outcome, Stage
 from perilogd.lifecycle.policy import Phase
 
@@ -65,14 +65,13 @@ class Run:
         place: where it is.
     """
 
-    __slots__ = ("attempt", "canceled", "deadline", "hold", "id", "job", "pid", "place", "since")
+    __slots__ = ("canceled", "deadline", "hold", "id", "job", "pid", "place", "since")
 
     def __init__(self, id: str, job: Job, hold: Hold, place: Place) -> None:
         self.id = id
         self.job = job
         self.hold = hold
         self.place = place
-        self.attempt = hold.attempt
         self.canceled = False
         self.pid: int | None = None
         self.since: float | None = None  # boot time of its spawn
@@ -85,7 +84,7 @@ class Run:
             "id": self.job.id,
             "phase": self.hold.phase,
             "action": self.hold.name,
-            "attempt": self.attempt,
+            "attempt": self.hold.attempt,
             "state": self.place.value,
             "pid": self.pid,
             "since": None if self.since is None else self.since + offset,
@@ -244,7 +243,7 @@ class Runs:
             "phase": hold.phase,
             "action": hold.name,
             "definition": hold.definition,
-            "attempt": run.attempt,
+            "attempt": hold.attempt,
             "userid": job.userid,
             "jobname": job.name,
             "key": job.key or "",
@@ -347,7 +346,7 @@ class Runs:
     def _keep(self, run: Run, record: Mapping[str, Any]) -> None:
         """Keep what a run used and, if it went wrong, what it wrote."""
         batch = self._broker.writer.batch
-        where = (run.job.id, run.hold.phase, run.hold.name, run.attempt, "")
+        where = (run.job.id, run.hold.phase, run.hold.name, run.hold.attempt, "")
         batch.runs.append(
             Usage(
                 *where,
@@ -430,27 +429,7 @@ def _ending(record: Mapping[str, Any], job: Job, limit: int) -> holds.Ending:
 
 def _document(job: Job) -> bytes:
     """Return the job as the file `$PERILOG_JOB` shows it."""
-    return json.dumps(
-        {
-            "id": job.id,
-            "key": job.key,
-            "name": job.name,
-            "userid": job.userid,
-            "state": job.state.value,
-            "nodes": job.nodes,
-            "alloc": job.alloc,
-            "resources": job.resources,
-            "attributes": job.attributes,
-            "attempt": job.attempt,
-            "exit_status": job.exit_status,
-            "status": job.finish_status,
-            "result": job.result,
-            "environment": {**job.environment, **job.owner_environment},
-            "memo": job.memo,
-        },
-        separators=(",", ":"),
-        default=_as_text,
-    ).encode()
+    return json.dumps(view.facts(job), separators=(",", ":"), default=_as_text).encode()
 
 
 def _as_text(value: object) -> str:

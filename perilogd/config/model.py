@@ -402,7 +402,6 @@ class Config:
             abandon_grace=self.holds.abandon_grace,
             owner=self.holds.owner,
             holds_per_job=self.limits.holds_per_job,
-            reruns=self.limits.reruns,
         )
 
     @cached_property

@@ -22,7 +22,6 @@ from perilogd.lifecycle.policy import PHASES
 from perilogd.rpc.params import (
     NAME,
     NOTE,
-    Anything,
     Argument,
     Arguments,
     Duration,
@@ -35,7 +34,6 @@ from perilogd.rpc.params import (
     Parsed,
     Text,
     shown,
-    text_up_to,
 )
 
 PHASE = OneOf(*PHASES)
@@ -237,7 +235,3 @@ class Kinds:
             Argument("keep", self.keep, doc="what it keeps"),
             Argument("note", NOTE, doc="for people"),
         )
-
-
-ANY_TEXT = text_up_to(1024)
-ANYTHING = Anything()
