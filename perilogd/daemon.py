@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from perilogd.broker.runs import Runs
 from perilogd.config import Config, ConfigError, load
 from perilogd.config.check import report
 from perilogd.errors import Refusal
-from perilogd.journal import Journal, JournalError, StateLock
+from perilogd.journal import Journal, JournalError, JournalFull, StateLock
 from perilogd.log import configure
 from perilogd.methods import authority
 from perilogd.methods.admin import AdminMethods
@@ -38,7 +38,7 @@ from perilogd.methods.follow import FollowMethods, Waiters, purged_through, read
 from perilogd.methods.holds import HoldMethods
 from perilogd.methods.jobs import JobMethods
 from perilogd.methods.kinds import Kinds
-from perilogd.methods.lookup import Lookup
+from perilogd.methods.lookup import Lookup, reading
 from perilogd.methods.nodes import NodeMethods
 from perilogd.methods.reading import ReadingMethods
 from perilogd.methods.scripts import ScriptMethods
@@ -75,7 +75,7 @@ class Daemon:
         self.lookup = Lookup(self.broker)
         kinds = Kinds(lambda: self.broker.config)
         self.watches = Watches(
-            read=partial(read_page, journal),
+            read=partial(reading, read_page, journal),
             purged_through=partial(purged_through, journal),
             published=journal.next_seq - 1,
             limit=config.limits.watches,
@@ -178,7 +178,7 @@ class Daemon:
             nursery.start_soon(self.link.run)
             nursery.start_soon(self._judge_ended_targets)
             nursery.start_soon(self._purge)
-            nursery.start_soon(self._hear_signals)
+            nursery.start_soon(self._hear_signals, nursery)
             nursery.start_soon(systemd.watchdog)
             nursery.start_soon(self.server.serve, listener)
             self.leases.restored()
@@ -191,17 +191,20 @@ class Daemon:
         # Only here: a broker that fails must not write what it was in the middle of.
         await broker.writer.drain()
 
-    async def _hear_signals(self) -> None:
+    async def _hear_signals(self, nursery: trio.Nursery) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
-                if number != signal.SIGHUP:
+                if number == signal.SIGHUP:
+                    nursery.start_soon(self._reload_or_say_why)  # a stop must not wait for it
+                else:
                     _log.info("stopping; scripts go on", signal=signal.Signals(number).name)
                     self.stop()
-                    continue
-                try:
-                    await self.reload()
-                except Refusal as refusal:
-                    _log.error("reload refused", why=refusal.text)
+
+    async def _reload_or_say_why(self) -> None:
+        try:
+            await self.reload()
+        except Refusal as refusal:
+            _log.error("reload refused", why=refusal.text)
 
     async def _judge_ended_targets(self) -> None:
         """Look up jobs that have ended and that live ones depend on."""
@@ -220,7 +223,10 @@ class Daemon:
 
     async def _purge(self) -> None:
         while True:
-            await trio.to_thread.run_sync(self._purge_once, abandon_on_cancel=True)
+            try:
+                await trio.to_thread.run_sync(self._purge_once, abandon_on_cancel=True)
+            except JournalFull as error:
+                _log.warning("nothing could be purged; it is tried again", error=str(error))
             await trio.sleep(_PURGE_EVERY)
 
     def _purge_once(self) -> None:
@@ -315,11 +321,20 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
         trio.run(partial(_run, config, journal, options))
     except* JournalError as group:
         failed = True
-        for error in group.exceptions:
+        for error in _leaves(group):
             _log.critical("the journal failed; restart the broker", error=str(error))
     finally:
         journal.close()
     return 1 if failed else 0
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 async def _run(config: Config, journal: Journal, options: argparse.Namespace) -> None:

@@ -110,7 +110,7 @@ class Broker:
             steps: a command of `perilogd.lifecycle`.
 
         Raises:
-            Refusal: the command refuses, or the journal is full; then nothing has changed.
+            Refusal: the command refuses; then nothing has changed.
         """
         if self._take(job, steps):
             self._go_on(job)

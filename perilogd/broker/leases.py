@@ -6,6 +6,7 @@ has the client `lease-grace`, counted from READY, to take it again.
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 from perilogd.broker.core import Broker
@@ -35,12 +36,13 @@ class Leases:
 
     def take(self, job: Job, connection: Peer) -> None:
         """Tie a running application to a connection, in place of an earlier one."""
-        self._drop(job.id)
+        self.drop(job.id)
         self._holder[job.id] = connection.id
         self._held.setdefault(connection.id, set()).add(job.id)
         self._broker.timers.clear(("lease", job.id))
 
-    def _drop(self, job_id: int) -> None:
+    def drop(self, job_id: int) -> None:
+        """Let go of an application that has ended."""
         before = self._holder.pop(job_id, None)
         if before is not None:
             self._held[before].discard(job_id)
@@ -95,5 +97,5 @@ class Leases:
             for hold in job.active_holds():
                 if hold.owner == owner and hold.stage is Stage.ACTIVE:
                     note = f"provider {name} has been disconnected for too long"
-                    steps = holds.finish(job, self._broker.policy, hold, 0, status=256, note=note)
+                    steps = holds.finish(job, self._broker.policy, hold, os.geteuid(), status=256, note=note)
                     self._broker.transact(job, steps)

@@ -109,7 +109,10 @@ class ExecutorLink:
             try:
                 stream = await trio.open_unix_socket(self.path)
             except OSError:
-                self._start_one()
+                try:
+                    self._start_one()
+                except OSError as error:  # nothing to be done about it here: it is tried again, and reported
+                    _log.error("cannot start perilog-exec", command=self._command[0], error=str(error))
                 await trio.sleep(wait)
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
@@ -152,7 +155,6 @@ class ExecutorLink:
     async def _serve(self, stream: trio.SocketStream) -> None:
         """Use a connection until it ends."""
         self._out.clear()
-        self._connected = True
         decoder = wire.Decoder(wire.REPLY_LIMIT)
         try:
             async with trio.open_nursery() as nursery:
@@ -187,9 +189,9 @@ class ExecutorLink:
             Refusal: it does not answer, though the connection lives: it hangs, and is as good as absent.
         """
         journal = self._broker.journal.journal_id
+        self._connected = True  # from here on, so that the hello is the first to be sent
         hello = await self._question("hello", {"protocol": wire.PROTOCOL, "journal": journal})
         self.info = {key: hello.get(key) for key in ("version", "pid", "uid", "epoch")}
-        self.runs.greeted(hello["epoch"], hello["runs"])
         if hello.get("config") != self._broker.config.hash:
             await self._agree(self._broker.config)
         self.up = True
@@ -242,6 +244,8 @@ class ExecutorLink:
         elif kind == "error":
             _log.error("perilog-exec refused a message", text=body.get("text"))
         else:
+            if kind == "hello":  # at once: what the executor says next is newer than this
+                self.runs.greeted(body["epoch"], body["runs"])
             waiting = self._answers.get(body.get("tag", kind))
             if waiting is not None:
                 waiting[1].append(body)

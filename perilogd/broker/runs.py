@@ -283,8 +283,13 @@ class Runs:
             run = self.runs.get(entry["id"])
             if entry.get("record") is not None:
                 records.append(entry["record"])
+            elif (
+                run is None and entry.get("pid") is None
+            ):  # given up while the executor was away, not yet begun
+                gone_id = {"id": entry["id"], "reason": "gone"}
+                self._broker.writer.after(partial(self._link.send, "cancel", gone_id))
             elif run is None:
-                self._note_stuck(entry)  # given up while the executor was away, and still there
+                self._note_stuck(entry)  # given up likewise, and still there
             else:
                 self._running(run, entry["pid"], entry.get("since"), entry.get("deadline"))
                 if run.canceled:
@@ -294,6 +299,8 @@ class Runs:
             if "died" in entry:
                 self.stuck.pop(entry["id"], None)
         for run in [run for run in self.runs.values() if run.place is Place.UNKNOWN]:
+            if run.id not in self.runs:
+                continue  # ended with another of its job
             if gone:
                 detail = "the machine was restarted, or the executor's folder removed"
                 self._end(run, holds.Ending(Outcome.LOST, STATUS[Outcome.LOST], detail=detail))
@@ -371,7 +378,7 @@ class Runs:
             "attempt": int(attempt),
             "state": "stuck",
             "pid": record.get("pid"),
-            "since": record.get("started"),
+            "since": record.get("started"),  # nil in a hello: the executor's record has it
             "deadline": None,
             "canceled": True,
         }
@@ -395,6 +402,8 @@ class Runs:
         """Give up on an executor that has been away too long: no job waits for ever."""
         why = f"perilog-exec has not answered for {seconds:g} s"
         for run in list(self.runs.values()):
+            if run.id not in self.runs:
+                continue  # ended with another of its job
             if run.place is Place.QUEUED:
                 self._dequeue(run)
                 self._end(run, holds.Ending(Outcome.FAILED, 127 << 8, detail=f"not started: {why}"))

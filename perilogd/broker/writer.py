@@ -59,7 +59,7 @@ class Writer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Commit for ever; a cancel takes effect when all is committed, or the disk is full.
+        """Commit for ever; a cancel takes effect between commits, or while the disk is full.
 
         Raises:
             JournalError: a commit failed for another reason than a full disk. The broker must end: what it
@@ -69,6 +69,7 @@ class Writer:
             await self._wake.wait()
             self._wake = trio.Event()
             while self.batch:
+                await trio.lowlevel.checkpoint_if_cancelled()  # never with a batch in hand
                 await self._commit_one()
 
     async def _commit_one(self) -> None:

@@ -36,13 +36,17 @@ class Launcher:
         definitions: what may be run.
         boot_id: the kernel's.
         me: whom the executor runs as.
+        broker_uid: whom the broker runs as.
     """
 
-    def __init__(self, folder: Folder, definitions: Definitions, boot_id: str, me: User) -> None:
+    def __init__(
+        self, folder: Folder, definitions: Definitions, boot_id: str, me: User, broker_uid: int
+    ) -> None:
         self._folder = folder
         self._definitions = definitions
         self._boot_id = boot_id
         self._me = me
+        self._broker_uid = broker_uid
         self._path = environment.search_path()
 
     def start(self, run: Run, spec: Spec) -> None:
@@ -160,7 +164,9 @@ class Launcher:
         except OSError as error:
             raise SpawnError(f"cannot write the files of the run: {error}") from None
         path = self._folder.script_path
-        personal = user.uid == spec.userid
+        # Whose job it is says the broker. One that has fewer rights than we have must not get ours by saying
+        # that it is our own user's, with a variable that makes the script run something else.
+        personal = user.uid == spec.userid and (user.uid != self._me.uid or user.uid == self._broker_uid)
         return environment.build(
             spec,
             environment.variables(spec, self._definitions.harmless, personal=personal),

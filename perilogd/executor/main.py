@@ -179,7 +179,7 @@ def _work(options: argparse.Namespace) -> int:
     found = Recovery(folder, boot_id).find()
     _allow_descriptors(len(found.runs) + _DESCRIPTORS)
     outputs = Outputs(folder, found.kept)
-    launcher = Launcher(folder, definitions, boot_id, me)
+    launcher = Launcher(folder, definitions, boot_id, me, broker_uid)
     supervisor = Supervisor(folder, definitions, outputs, launcher, watcher.watch)
     supervisor.adopt(found.runs)
     loop = Loop(

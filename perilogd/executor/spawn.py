@@ -166,7 +166,7 @@ def outcome(reader: int) -> SpawnError | None:
         os.close(reader)
     if not data:
         return None
-    status, transient, text = data.decode().split(" ", 2)
+    status, transient, text = data.decode(errors="replace").split(" ", 2)
     return SpawnError(text, int(status), transient=transient == "True")
 
 
@@ -207,9 +207,11 @@ def _be_the_child(
     except ValueError as error:
         failure = SpawnError(f"cannot start {command[0]}: {error}")
     finally:
-        text = f"{failure.status} {failure.transient} {failure}"
-        os.write(writer, text.encode()[:_FAILURE_LIMIT])
-        os._exit(127)
+        try:
+            text = f"{failure.status} {failure.transient} {failure}"
+            os.write(writer, text.encode(errors="backslashreplace")[:_FAILURE_LIMIT])
+        finally:
+            os._exit(127)
 
 
 def explain(number: int, script: str) -> SpawnError:
@@ -247,4 +249,4 @@ def _interpreter(script: str) -> str | None:
     except OSError:
         return None
     words = line[2:].split()
-    return os.fsdecode(words[0]) if line.startswith(b"#!") and words else None
+    return words[0].decode("utf-8", "backslashreplace") if line.startswith(b"#!") and words else None

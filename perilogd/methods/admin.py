@@ -132,7 +132,6 @@ class AdminMethods:
             "events": broker.next_seq - 1,
             "oldest": broker.oldest,
             "commits": broker.writer.commits,
-            "journal_full": broker.writer.full,
             "damaged": broker.damaged,
             "draining": broker.draining,
             "connections": connections,

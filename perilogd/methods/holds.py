@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from perilogd.broker.core import Broker
@@ -247,11 +248,8 @@ class HoldMethods:
             hold.progress = progress
         if note is not None:
             hold.note = note
-        self._watches.tell_progress(
-            job.id,
-            job.userid,
-            {"phase": hold.phase, "name": hold.name, "progress": hold.progress, "note": hold.note},
-        )
+        report = {"phase": hold.phase, "name": hold.name, "progress": hold.progress, "note": hold.note}
+        self._broker.writer.after(partial(self._watches.tell_progress, job.id, job.userid, report))
 
     def finish(
         self,

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
+
+import trio
 
 from perilogd import nodeset
 from perilogd.broker.core import Broker
@@ -58,6 +61,7 @@ class JobMethods:
         self._lookup = lookup
         self._kinds = kinds
         self._leases = leases
+        self._submitting: WeakValueDictionary[tuple[int, str], trio.Lock] = WeakValueDictionary()
 
     def methods(self) -> list[Method]:
         """Return the entries."""
@@ -187,19 +191,19 @@ class JobMethods:
 
     async def _submit_slowly(self, call: Call, given: dict[str, Any]) -> dict[str, Any]:
         key = given.get("key")
-        if key is not None:
+        if key is None:
+            return await self._submit_dependent(call, given)
+        # One at a time for a key: between the look into the journal and the submit nobody else may use it.
+        async with self._submitting.setdefault((call.uid, key), trio.Lock()):
             known = await self._lookup.own_key(call, key)
             if known is not None:
                 return {"id": known, "created": False}
-        dependencies = [
-            await self._dependency(call, text, given.get("userid", call.uid))
-            for text in given.get("dependencies", ())
-        ]
-        if key is not None:  # somebody may have been quicker while we looked
-            known = self._broker.keys.get((call.uid, key))
-            if known is not None:
-                return {"id": known, "created": False}
-        return self._submit(call, given, dependencies)
+            return await self._submit_dependent(call, given)
+
+    async def _submit_dependent(self, call: Call, given: dict[str, Any]) -> dict[str, Any]:
+        userid = given.get("userid", call.uid)
+        texts = given.get("dependencies", ())
+        return self._submit(call, given, [await self._dependency(call, text, userid) for text in texts])
 
     def _submit(self, call: Call, given: Mapping[str, Any], dependencies: list[str]) -> dict[str, Any]:
         broker, limits = self._broker, self._broker.config.limits
@@ -365,6 +369,7 @@ class JobMethods:
             self._broker.require_room()
             number = commands.check_attempt(job, attempt)
             self._broker.transact(job, commands.exit_(job, self._broker.policy, status, attempt, outcome))
+            self._leases.drop(job.id)
             return {"attempt": number}
 
         return self._lookup.on(call, id, do)

@@ -8,20 +8,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import structlog
 import trio
 
 from perilogd.broker.core import Broker
 from perilogd.broker.restore import Damaged, replay
 from perilogd.errors import Refusal
-from perilogd.journal import Entry
+from perilogd.journal import Entry, JournalError
 from perilogd.lifecycle.job import Job, State
 from perilogd.methods import authority
 from perilogd.rpc.method import Call
+
+_log = structlog.get_logger()
 
 T = TypeVar("T")
 
 #: Events of one job that are read at a time.
 _PAGE = 1000
+
+
+def reading(read: Callable[..., T], *args: object) -> T:
+    """Read from the journal; what cannot be read is refused and reported: only a failed commit ends us."""
+    try:
+        return read(*args)
+    except JournalError as error:
+        _log.error("the journal cannot be read", error=str(error))
+        raise Refusal("ESTATE", f"the journal cannot be read: {error}") from error
 
 
 class Lookup:
@@ -43,7 +55,7 @@ class Lookup:
             args: its arguments.
         """
         await self.committed()
-        return await call.connection.slowly(read, *args)
+        return await call.connection.slowly(reading, read, *args)
 
     def on(self, call: Call, id: int, do: Callable[[Job], T]) -> T | Awaitable[T]:
         """Do something with a job that the caller may see: at once with a live one, else once it is read.
@@ -88,7 +100,7 @@ class Lookup:
     async def ended(self, id: int) -> Job | None:
         """Return a job that is not live from the journal, None if it knows none; for the broker itself."""
         await self.committed()
-        return await trio.to_thread.run_sync(self.from_journal, id)
+        return await trio.to_thread.run_sync(reading, self.from_journal, id)
 
     async def committed(self) -> None:
         """Wait until everything appended so far is durable, and so in the journal for readers."""

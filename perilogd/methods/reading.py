@@ -121,22 +121,39 @@ class ReadingMethods:
             if userid not in (None, call.uid):
                 raise Refusal("EPERM", f"userid: uid {call.uid} may list only its own jobs")
             userid = call.uid
-        if node is not None:
-            authority.require_few(call, self._broker.config, "node", node)
+        jobs = self._broker.jobs if userid is None else self._broker.jobs_of.get(userid, {})
+        live = [job for id, job in jobs.items() if id > after]
 
         def wanted(job: Job) -> bool:
-            return (
-                (state is None or job.state.value == state)
-                and (held_by is None or _held_by(job, held_by))
-                and (node is None or bool(intersection(job.alloc, node)))
-            )
+            return (state is None or job.state.value == state) and (held_by is None or _held_by(job, held_by))
 
-        jobs = self._broker.jobs if userid is None else self._broker.jobs_of.get(userid, {})
-        live = (job for id, job in jobs.items() if id > after and wanted(job))
-        part = self._part(live, limit)
+        if node is not None:
+            authority.require_few(call, self._broker.config, "node", node)
+            return self._on_nodes(call, node, live, wanted, limit, after, userid)
+        part = self._part(filter(wanted, live), limit)
         if held_by is not None or state not in (None, State.INACTIVE.value):
             return part.jobs
         return self._with_ended(call, part, wanted, limit, after, userid)
+
+    async def _on_nodes(
+        self,
+        call: Call,
+        nodes: str,
+        live: list[Job],
+        wanted: Callable[[Job], bool],
+        limit: int,
+        after: int,
+        userid: int | None,
+    ) -> list[dict[str, Any]]:
+        """List the jobs with some of these nodes; to compare the sets of many jobs takes its time."""
+        allocations = [(job.id, job.alloc) for job in live if wanted(job)]
+        ids = await call.connection.slowly(_with_nodes, allocations, nodes)
+        part = self._part((job for job in live if job.id in ids and wanted(job)), limit)
+
+        def wanted_there(job: Job) -> bool:
+            return wanted(job) and bool(intersection(job.alloc, nodes))
+
+        return await self._with_ended(call, part, wanted_there, limit, after, userid)
 
     def _part(self, jobs: Iterable[Job], limit: int) -> _Part:
         """Show jobs: at most so many, and not more than is good for one reply."""
@@ -178,6 +195,10 @@ class ReadingMethods:
         jobs = (job for job in map(self._lookup.from_journal, ids) if job is not None and wanted(job))
         part = self._part(jobs, limit)
         return part._replace(last=ids[-1]) if part.last is None and len(ids) == _PAGE else part
+
+
+def _with_nodes(allocations: list[tuple[int, str]], nodes: str) -> set[int]:
+    return {id for id, alloc in allocations if intersection(alloc, nodes)}
 
 
 def _held_by(job: Job, wanted: int | str) -> bool:

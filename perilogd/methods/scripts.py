@@ -119,30 +119,33 @@ class ScriptMethods:
         action: str,
         signal: int | None = None,
         nodes: str | None = None,
-    ) -> object:
+    ) -> dict[str, Any]:
         """End a script."""
         if nodes is not None:
             raise Refusal("EINVAL", "nodes: no script of this version runs on nodes; leave it out")
-
-        def do(job: Job) -> dict[str, Any]:
-            run = self._find(job, phase, action)
-            if run is None:
-                raise Refusal(
-                    "ESTATE",
-                    f"{phase} {action} of job {id} does not run; the job is in state {job.state.value}",
-                )
-            if signal is None or (signal == signals.SIGTERM and run.pid is None):
-                self._runs.cancel(run)
-            else:
-                self._runs.signal(run, signal)
-            self._broker.catch_up()
-            return {}
 
         del call
         job = self._broker.jobs.get(id)
         if job is None:
             raise Refusal("ENOENT", f"no live job: {id}")
-        return do(job)
+        run = self._find(job, phase, action)
+        what = f"{phase} {action} of job {id}"
+        if run is None:
+            raise Refusal("ESTATE", f"{what} does not run; the job is in state {job.state.value}")
+        if run.pid is None and phase == "epilog":
+            raise Refusal(
+                "ESTATE", f"{what} is not known to have begun; it is owed, and can be ended only then"
+            )
+        if signal is None or (signal == signals.SIGTERM and run.pid is None):
+            self._runs.cancel(run)
+            self._broker.catch_up()
+        elif run.pid is None:
+            raise Refusal("ESTATE", f"{what} is not known to have begun, nothing is there to be signaled")
+        elif not self._link.up:
+            raise Refusal("EAGAIN", f"{what} cannot be signaled before perilog-exec answers again")
+        else:
+            self._runs.signal(run, signal)
+        return {}
 
     def _find(self, job: Job, phase: str, action: str) -> Run | None:
         return next(

@@ -18,12 +18,13 @@ the broker's end        nothing, and `on_close` is not called: the client may co
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 import trio
@@ -40,8 +41,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 #: Bytes read at a time. It bounds how long one client keeps the loop: some two hundred small requests.
 _CHUNK = 4 * 1024
+
+#: Seconds for which a connection's requests are worked on before others get their turn.
+_TURN = 0.002
 
 #: Above so many bytes that the client has not taken, its requests are not read and its watches fall
 #: behind; they go on below the lower mark.
@@ -91,6 +97,7 @@ class Connection:
         "_gated_bytes",
         "_nursery",
         "_outgoing",
+        "_piece",
         "_server",
         "_sock",
         "_waiting",
@@ -121,6 +128,7 @@ class Connection:
         self._gated_bytes = 0
         self._deferred = 0  # requests whose coroutine runs
         self._waiting = trio.lowlevel.ParkingLot()  # for this connection to get on, or to get quiet
+        self._piece = trio.Lock()  # see `slowly`
         self._nursery: trio.Nursery | None = None
 
     # What the rest of the broker uses.
@@ -151,8 +159,23 @@ class Connection:
 
     async def room(self, mark: int = LOW_MARK) -> None:
         """Wait until no more than `mark` bytes are on their way to the client."""
-        while self.buffered > mark:
+        while self.buffered + self._gated_bytes > mark:
             await self._waiting.park()
+
+    async def slowly(self, do: Callable[..., T], *args: object) -> T:
+        """Do for the client what takes its time, in a worker thread.
+
+        However much one client asks for, he gets it in pieces: one at a time, and no faster than he takes
+        them; and of one user's clients, one at a time. So everybody else's turn comes after one piece.
+
+        Args:
+            do: the function; it may block.
+            args: its arguments.
+        """
+        async with self._piece:
+            await self.room()
+            async with self._server.user(self.credentials.uid):
+                return await trio.to_thread.run_sync(partial(do, *args), limiter=self._server.workers)
 
     def moved(self) -> None:
         """Wake whoever waits for this connection to get on, or to get quiet."""
@@ -206,7 +229,13 @@ class Connection:
                 return False
             if not data:
                 return True
+            # It ends this turn; an administrator's begins at once, see `Server.turn`.
+            until = time.perf_counter() + _TURN if self.standing.role == "admin" else 0.0
             for message in decoder.feed(data):
+                if time.perf_counter() >= until:
+                    self._server.flush()
+                    await self._server.turn(self)
+                    until = time.perf_counter() + _TURN
                 self._dispatch(message)
                 if self.closed:
                     return False

@@ -38,7 +38,8 @@ class Hangups:
 
     def _forget(self, fileno: int) -> None:
         # Closing would not do: a child being spawned may hold a copy, and the number may be used anew.
-        if self._callbacks.pop(fileno, None) is not None:
+        # When it is the server that ends, the epoll may be closed already.
+        if self._callbacks.pop(fileno, None) is not None and not self._epoll.closed:
             self._epoll.unregister(fileno)
 
     async def run(self) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal
 
 from perilogd.errors import Refusal
-from perilogd.rpc.params import Argument, Arguments, bind
+from perilogd.rpc.params import Argument, Arguments, Later, bind
 
 if TYPE_CHECKING:
     from perilogd.rpc.connection import Connection
@@ -120,7 +121,17 @@ class Method:
         if call.role not in self.roles:
             allowed = ", ".join(sorted(self.roles))
             raise Refusal("EPERM", f"{self.name} is for {allowed}; uid {call.uid} is {call.role}")
-        return self.handler(call, **bind(self.name, self.arguments, params))
+        try:
+            arguments = bind(self.name, self.arguments, params)
+        except Later:
+            return self._invoke_later(call, params)
+        return self.handler(call, **arguments)
+
+    async def _invoke_later(self, call: Call, params: list[Any]) -> object:
+        """Run the handler after its arguments were checked in a worker thread."""
+        arguments = await call.connection.slowly(bind, self.name, self.arguments, params)
+        result = self.handler(call, **arguments)
+        return await result if isinstance(result, CoroutineType) else result
 
     def describe(self) -> dict[str, object]:
         """Return it for `broker.methods`."""

@@ -36,6 +36,10 @@ class Mismatch(Exception):  # noqa: N818 - an answer, not a malfunction
         self.path = path
 
 
+class Later(Exception):  # noqa: N818 - an answer, not a malfunction
+    """To check a value takes too long for the loop's thread: do it in a worker thread."""
+
+
 def shown(value: object) -> str:
     """Return a value for an error text: on one line, printable, and short whatever it is."""
     if value is None:

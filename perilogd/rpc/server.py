@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -37,6 +38,9 @@ _BACKLOG = 1024
 
 #: Connections accepted before others get their turn.
 _ACCEPT_BATCH = 64
+
+#: Worker threads for the requests of all clients together: they must not crowd out the loop.
+_WORKERS = 2
 
 #: accept(2) fails so when the machine, or this process, is short of something that may come back.
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -88,6 +92,7 @@ class Server:
         methods: the whole table.
         connections: the connections by id.
         unsent: connections that have something to send; kept by them.
+        workers: bounds the threads that work on requests.
         hangups: tells half-closed connections that the client has gone.
     """
 
@@ -114,7 +119,26 @@ class Server:
         self._on_close = on_close
         self._ids = itertools.count(1)
         self._by_uid: Counter[int] = Counter()
+        self._users = WeakValueDictionary[int, trio.Lock]()  # those whose clients are served one by one now
+        self._turns = WeakValueDictionary[int, trio.Lock]()
+        self.workers = trio.CapacityLimiter(_WORKERS)
         self._turned_away = 0
+
+    def user(self, uid: int) -> trio.Lock:
+        """Return what lets the clients of one user through one by one."""
+        return self._users.setdefault(uid, trio.Lock())
+
+    async def turn(self, connection: Connection) -> None:
+        """Wait for a connection's next turn: everybody else comes first, but a user's clients one by one.
+
+        So all the connections of a user who sends without end delay the others no more than one does. Those
+        of administrators do not wait for each other: many of them at once are the hooks of a wave of jobs.
+        """
+        if connection.standing.role == "admin":
+            await trio.lowlevel.checkpoint()
+            return
+        async with self._turns.setdefault(connection.credentials.uid, trio.Lock()):
+            await trio.lowlevel.checkpoint()
 
     def flush(self) -> None:
         """Send what has been queued for clients. Never waits."""

@@ -20,18 +20,20 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
-import trio
+import structlog
 
 from perilogd.errors import Refusal
 from perilogd.rpc.connection import HIGH_MARK, Connection
 from perilogd.rpc.framing import notification
 from perilogd.rpc.method import Call
 
+log = structlog.get_logger(__name__)
+
 #: Events in a page: large enough to be worth a thread, small enough that the loop is not kept for long.
 PAGE = 256
 
-#: Pages read at a time, for all watches together: reading must not crowd out the rest.
-_READERS = 2
+#: The group of watches that are for all users' jobs.
+_ALL = ("all", 0)
 
 
 class Record(Protocol):
@@ -104,6 +106,13 @@ class Watch:
     told: int = 0
     head: bytes = b""
 
+    @property
+    def group(self) -> tuple[str, int]:
+        """Which live watches it is one of: those of a job, of a user, or of all."""
+        if self.job is not None:
+            return "job", self.job
+        return _ALL if self.userid is None else ("user", self.userid)
+
     def wants(self, record: Record) -> bool:
         """Tell whether an event of this job, user and name is for this watch."""
         return (
@@ -117,8 +126,8 @@ class Watches:
     """All watches of all clients.
 
     Args:
-        read: reads a page of the journal, in ascending order; called in a thread, may block. Less than the
-            limit means that there was no more.
+        read: reads a page of the journal, in ascending order; called in a thread, may block. It may be short
+            though there are more; an empty one means that there were none.
         purged_through: the highest sequence number that purge has taken, of a job if one is given (0 while
             that job is there: jobs are purged whole); called in a thread, after `read`.
         published: the sequence number of the newest event that is committed.
@@ -138,10 +147,8 @@ class Watches:
         self._read = read
         self._purged_through = purged_through
         self._ids = itertools.count(1)
-        # Live watches only, so that the others cost nothing when an event comes.
-        self._of_all: set[Watch] = set()
-        self._of_job: dict[int, set[Watch]] = {}
-        self._readers = trio.CapacityLimiter(_READERS)
+        # Live watches only, so that the others cost nothing when an event comes; nor do other users' jobs.
+        self._live: dict[tuple[str, int], set[Watch]] = {}
 
     def open(
         self,
@@ -205,17 +212,23 @@ class Watches:
             self._remove(watch)
         connection.watches.clear()
 
+    def confine(self, connection: Connection) -> None:
+        """Have a connection's watches tell of its own user's jobs only, from now on."""
+        for watch in connection.watches.values():
+            live = watch.live
+            self._remove(watch)
+            watch.userid = connection.credentials.uid
+            if live:
+                self._go_live(watch)
+
     def publish(self, records: Sequence[Record]) -> None:
         """Tell who watches of events that have been committed, in order. The caller flushes the server."""
         if not records:
             return
-        for record in records:
-            of_job = self._of_job.get(record.job)
-            if not (self._of_all or of_job):
-                continue
+        for record in records if self._live else ():
             tail = b""
             seq = record.seq
-            for watch in (*self._of_all, *of_job) if of_job else tuple(self._of_all):
+            for watch in self._audience(record.job, record.userid):
                 if seq < watch.next or not watch.wants(record):
                     continue
                 connection = watch.connection
@@ -239,7 +252,7 @@ class Watches:
             userid: the uid that the job belongs to.
             report: keys and values beside `watch` and `job`.
         """
-        for watch in (*self._of_all, *self._of_job.get(job, ())):
+        for watch in self._audience(job, userid):
             if (
                 watch.progress
                 and (watch.userid is None or watch.userid == userid)
@@ -255,29 +268,27 @@ class Watches:
 
     def _go_live(self, watch: Watch) -> None:
         watch.live = True
-        if watch.job is None:
-            self._of_all.add(watch)
-        else:
-            self._of_job.setdefault(watch.job, set()).add(watch)
+        self._live.setdefault(watch.group, set()).add(watch)
 
     def _remove(self, watch: Watch) -> None:
         """Take a watch out of the live ones."""
         if not watch.live:
             return
         watch.live = False
-        if watch.job is None:
-            self._of_all.discard(watch)
-            return
-        of_job = self._of_job[watch.job]
-        of_job.discard(watch)
-        if not of_job:
-            del self._of_job[watch.job]
+        group = self._live[watch.group]
+        group.discard(watch)
+        if not group:
+            del self._live[watch.group]
+
+    def _audience(self, job: int, userid: int) -> list[Watch]:
+        """Return the live watches that an event of a user's job may be for."""
+        live = self._live
+        return [*live.get(_ALL, ()), *live.get(("user", userid), ()), *live.get(("job", job), ())]
 
     async def _catch_up(self, watch: Watch) -> None:
         """Send what has been published, page by page, until the watch can go live."""
         connection = watch.connection
         while True:
-            await connection.room()
             published = self.published
             if watch.id not in connection.watches:
                 return
@@ -285,7 +296,14 @@ class Watches:
                 self._go_live(watch)
                 return
             page = Page(watch.next, PAGE, watch.job, watch.names, watch.userid)
-            records, purged = await trio.to_thread.run_sync(self._read_page, page, limiter=self._readers)
+            try:
+                records, purged = await connection.slowly(self._read_page, page)
+            except Refusal as refusal:
+                log.warning(
+                    "a watch cannot go on", watch=watch.id, connection=connection.id, error=refusal.text
+                )
+                connection.end()
+                return
             if watch.id not in connection.watches:
                 return
             self._tell_gap(watch, purged)
@@ -295,7 +313,7 @@ class Watches:
             connection.flush()
             if records:
                 watch.next = records[-1].seq + 1
-            if len(records) < PAGE:
+            else:
                 watch.next = max(watch.next, published + 1)
 
     def _read_page(self, page: Page) -> tuple[Sequence[Record], int]:

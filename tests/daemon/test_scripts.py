@@ -47,6 +47,7 @@ def test_an_administrator_ends_a_script(bed: Bed, number: int | None) -> None:
     bed.start()
     job = bed.submit()
     trace.wait("begin", "prolog", "a")
+    until(lambda: bed.call("script.list")[0]["pid"])  # the broker hears of it a moment later
     arguments = {} if number is None else {"signal": number}
     assert bed.call("script.kill", id=job, phase="prolog", action="a", **arguments) == {}
     bed.wait(job, "clean")
@@ -98,6 +99,39 @@ def test_what_does_not_run_cannot_be_killed(bed: Bed) -> None:
         refused = bed.refusal("script.kill", id=job, phase="prolog", action="a", signal=number)
         assert refused.startswith("EINVAL: ")
     assert bed.events(job) == before
+
+
+def test_an_owed_epilog_cannot_be_killed_before_it_has_begun(bed: Bed) -> None:
+    """A waiting prolog can be ended unspawned; a waiting epilog is owed, and begins in its turn."""
+    trace = Trace(bed)
+    bed.table("[executor]", concurrency=1)
+    bed.action("a", prolog=trace.gated("prolog-$PERILOG_JOB_ID"), epilog=trace.gated("epilog"))
+    bed.start()
+    first = bed.submit()
+    trace.wait("begin", "prolog", "a", first)
+    second = bed.submit()
+    prolog = {"id": second, "phase": "prolog", "action": "a"}
+    assert "nothing is there to be signaled" in bed.refusal("script.kill", **prolog, signal=signal.SIGKILL)
+    bed.call("job.cancel", id=first)
+    trace.wait("begin", "epilog", "a", first)
+    trace.wait("begin", "prolog", "a", second)
+    bed.call("script.kill", **prolog)
+    bed.wait(second, "prolog-finish", outcome="canceled")
+    epilog = {"id": second, "phase": "epilog", "action": "a"}
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        arguments = {} if number is None else {"signal": number}
+        refused = bed.refusal("script.kill", **epilog, **arguments)
+        assert refused.startswith(f"ESTATE: epilog a of job {second} is not known to have begun; it is owed")
+    third = bed.submit()
+    trace.wait("begin", "prolog", "a", third)
+    fourth = bed.submit()
+    bed.call("script.kill", id=fourth, phase="prolog", action="a")
+    assert bed.event(fourth, "prolog-finish")["context"]["status"] == 15
+    trace.open("epilog")
+    for job in (first, second, fourth):
+        bed.wait(job, "clean")
+        assert trace.words(job)[-2:] == ["begin epilog a", "end epilog a"]
+    assert trace.marks(phase="prolog", job=fourth) == []
 
 
 def test_output_is_shown_while_a_script_runs_and_afterwards(bed: Bed) -> None:

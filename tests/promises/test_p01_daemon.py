@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -197,6 +198,30 @@ def test_epilog_whose_end_cannot_be_known_is_lost_and_not_repeated(bed: Bed) -> 
     assert trace.words(job).count("begin epilog a") == 1
     assert bed.event(job, "epilog-finish")["context"]["outcome"] == "lost"
     assert list(bed.drained()) == ["n1"]
+
+
+def test_scripts_that_a_reboot_took_are_lost_and_not_repeated(bed: Bed) -> None:
+    """With processes and run-dir gone, as after a reboot, scripts are `lost`; a lost prolog is undone."""
+    trace = Trace(bed)
+    bed.action("a", match={"a": True}, prolog=trace.gated("prolog"), epilog=trace.script())
+    bed.action("b", match={"b": True}, prolog=trace.script(), epilog=trace.gated("epilog"))
+    bed.start()
+    in_prolog = bed.submit(nodes="n1", attributes={"a": True})
+    in_epilog = bed.submit(nodes="n2", attributes={"b": True})
+    end_well(bed, in_epilog)
+    trace.wait("begin", "prolog", "a")
+    trace.wait("begin", "epilog", "b")
+    bed.close()
+    shutil.rmtree(bed.run_dir)
+    bed.start()
+    for job in (in_prolog, in_epilog):
+        bed.wait(job, "clean")
+    assert trace.words(in_prolog) == ["begin prolog a", "begin epilog a", "end epilog a"]
+    assert trace.words(in_epilog)[2:] == ["begin epilog b"]
+    for job, name in ((in_prolog, "prolog-finish"), (in_epilog, "epilog-finish")):
+        finish = bed.event(job, name)["context"]
+        assert (finish["outcome"], finish["status"]) == ("lost", 255 << 8)
+    assert set(bed.drained()) == {"n1", "n2"}
 
 
 def test_every_job_is_undone_once_when_daemons_are_killed_at_random(bed: Bed) -> None:

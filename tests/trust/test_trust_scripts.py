@@ -120,7 +120,7 @@ SPOILS = [*ANYBODY, *(ROOT if IS_ROOT else [])]
 def check(bed: Bed) -> subprocess.CompletedProcess[str]:
     """Run `perilogd --check` on the bed's configuration."""
     program = Path(sys.executable).with_name("perilogd")
-    command = [program, "--config", str(bed.config), "--check"]
+    command: list[str | Path] = [program, "--config", bed.config, "--check"]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
@@ -154,7 +154,8 @@ def test_what_others_could_have_written_is_refused(bed: Bed, spoil: Spoil) -> No
 def bed_refuses_to_start(bed: Bed, expected: str) -> bool:
     """Tell whether perilogd, started on the bed's configuration, ends at once and says what is expected."""
     program = Path(sys.executable).with_name("perilogd")
-    command = [program, "--config", bed.config, "--state-dir", bed.state_dir, "--run-dir", bed.run_dir]
+    command: list[str | Path] = [program, "--config", bed.config, "--state-dir", bed.state_dir]
+    command += ["--run-dir", bed.run_dir]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.returncode == 2 and expected in done.stderr
 
