@@ -7,7 +7,6 @@ wants or says what it expected. Nothing here knows a method, a job or the config
 from __future__ import annotations
 
 import keyword
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -106,6 +105,21 @@ class Integer:
         if type(value) is int and self.minimum <= value <= self.maximum:
             return value
         raise Mismatch(value, self.expected)
+
+
+class WaitStatus(Integer):
+    """A status that wait(2) gives for a process that has ended: neither stopped nor continued."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 0xFFFF)
+        self.expected = f"{self.expected} that is the wait(2) status of a process that has ended"
+
+    def check(self, value: object) -> int:
+        """See `Kind.check`."""
+        status = super().check(value)
+        if status & 0x7F == 0x7F:
+            raise Mismatch(value, self.expected)
+        return status
 
 
 class Number:
@@ -212,6 +226,10 @@ class Parsed:
             raise Mismatch(value, f"{self.expected} ({error})") from error
 
 
+#: The longest time that is none without end, in seconds: beyond it clients could show no deadline.
+_CENTURY = 36_525 * 86_400
+
+
 class Duration:
     """A time: text as in RFC 23 (`"30m"`, `"infinity"`), or a number of seconds; 0 means no limit.
 
@@ -220,7 +238,9 @@ class Duration:
     """
 
     name = "duration"
-    expected = 'a duration such as "250ms", "30m", "1.5h" or "infinity", or a number of seconds'
+    expected = (
+        'a duration such as "250ms", "30m", "1.5h" or "infinity", or a number of seconds, up to a century'
+    )
 
     def __init__(self, parse: Callable[[str], float | None]) -> None:
         self._text = Parsed(self.name, self.expected, parse)
@@ -229,7 +249,7 @@ class Duration:
         """See `Kind.check`."""
         if type(value) in (int, float):
             seconds = float(value)  # type: ignore[arg-type]
-            if math.isfinite(seconds) and seconds >= 0:
+            if 0 <= seconds <= _CENTURY:
                 return seconds or None
         seconds_of_text: float | None = self._text.check(value)
         return seconds_of_text
@@ -438,7 +458,7 @@ KEY = Text(
 JOB_ID = Integer(1, (1 << 63) - 1)
 SEQUENCE = Integer(0, (1 << 63) - 1)
 UID = Integer(0, (1 << 32) - 2)  # the last one is no uid: chown(2) takes it for "leave as it is"
-WAIT_STATUS = Integer(0, 0xFFFF)
+WAIT_STATUS = WaitStatus()
 PERCENT = Number(0, 100)
 NOTE = text_up_to(1024)
 LIMIT = Integer(1, 1000)

@@ -24,7 +24,26 @@ WRONG: dict[str, list[Any]] = {
     "name": [*NO_TEXT, *ODD_TEXT],
     "text": [*NO_TEXT, "x" * 10_000],
     "key": [*NO_TEXT, "", "a\nb", "a\0b", "a\x1b[2J", "x" * 10_000, "123", "٣"],
-    "duration": [*ODD_TEXT, -1, -0.5, math.nan, math.inf, True, b"1s", [], {}, "5x", "-1s", "1h30m", "nan"],
+    "duration": [
+        *ODD_TEXT,
+        4e9,
+        1e300,
+        "101y",
+        "40000d",
+        HUGE,
+        -1,
+        -0.5,
+        math.nan,
+        math.inf,
+        True,
+        b"1s",
+        [],
+        {},
+        "5x",
+        "-1s",
+        "1h30m",
+        "nan",
+    ],
     "node set": [
         *NO_TEXT,
         *ODD_TEXT,
@@ -189,7 +208,8 @@ def test_positional_arguments_are_refused(target: Target, client: Raw, params: l
 def test_unknown_methods_are_named(target: Target, client: Raw, method: str) -> None:
     """A method that is not there, be it one of a later version, is EINVAL, whatever its params."""
     with target.unharmed():
-        for params in ([], [{}], [{"id": 1}], [1, 2, 3]):
+        wrong: list[list[Any]] = [[], [{}], [{"id": 1}], [1, 2, 3]]
+        for params in wrong:
             shown = method if method.isprintable() else repr(method)
             text = the_text(client, method, *params)
             assert text == f"EINVAL: no such method: {shown}; broker.methods lists them"

@@ -58,7 +58,7 @@ FILE_FAULTS = [
 def check(bed: Bed) -> str:
     """Run `perilogd --check`, which must find faults, and return what it says."""
     program = Path(sys.executable).with_name("perilogd")
-    command = [program, "--config", bed.config, "--check"]
+    command: list[str | Path] = [program, "--config", bed.config, "--check"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "")
     return done.stdout

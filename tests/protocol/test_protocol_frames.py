@@ -26,7 +26,7 @@ def nested(depth: int, open_: bytes, end: bytes = b"\xc0") -> bytes:
 
 def request(params: bytes) -> bytes:
     """Return a request of broker.ping, id 7, with encoded params."""
-    return b"\x94\x00\x07" + pack("broker.ping") + params
+    return b"".join([b"\x94\x00\x07", pack("broker.ping"), params])
 
 
 #: Broken frames from which the request's id can be told, and what is said about them.
@@ -116,7 +116,8 @@ def test_a_broken_message_without_an_id_ends_its_connection(target: Target, clie
 def test_unknown_notifications_are_ignored(target: Target, client: Raw) -> None:
     """A notification of no method is ignored whatever its params; the connection goes on."""
     with target.unharmed():
-        for params in ([], [{}], [1, 2], {"a": 1}, None, 17, "x", b"x"):
+        wrong: list[Any] = [[], [{}], [1, 2], {"a": 1}, None, 17, "x", b"x"]
+        for params in wrong:
             client.send(pack([2, "nvim_ui_attach", params]) + pack([2, b"x\xff", params]))
         client.ok("broker.ping")
 

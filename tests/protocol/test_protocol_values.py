@@ -84,15 +84,16 @@ def test_finish_of_what_was_never_started(target: Target, client: Raw) -> None:
 def test_holds_on_phases_that_have_passed(target: Target, client: Raw) -> None:
     """A hold on a phase that is over is ESTATE with the job's state, at every point of its life."""
     passed: list[str] = []
-    states = {
-        "SCHED": ("depend", lambda job: client.ok("job.get", id=job)),
-        "RUN": ("prolog", lambda job: client.ok("job.alloc", id=job, nodes="n1")),
-        "EPILOG": ("completion", lambda job: client.ok("job.cancel", id=job)),
-        "INACTIVE": ("epilog", lambda job: client.ok("hold.finish", id=job, phase="epilog", name="stay")),
-    }
+    # The state, the phase that has just passed, and what brings the job there.
+    states: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("SCHED", "depend", "job.get", {}),
+        ("RUN", "prolog", "job.alloc", {"nodes": "n1"}),
+        ("EPILOG", "completion", "job.cancel", {}),
+        ("INACTIVE", "epilog", "hold.finish", {"phase": "epilog", "name": "stay"}),
+    ]
     job = client.ok("job.submit", holds=[{"phase": "epilog", "name": "stay"}])["id"]
-    for state, (phase, advance) in states.items():
-        advance(job)
+    for state, phase, method, arguments in states:
+        client.ok(method, id=job, **arguments)
         if state == "EPILOG":
             target.bed.wait(job, "epilog-finish", description="undo")
         if state == "INACTIVE":
@@ -143,6 +144,24 @@ def test_right_requests_at_the_wrong_moment(target: Target, client: Raw) -> None
         )
     client.ok("job.cancel", id=job)
     target.bed.wait(job, "clean")
+
+
+@pytest.mark.parametrize("status", [127, 255, 4991, 65_535])
+def test_statuses_that_no_process_ends_with(target: Target, client: Raw, status: int) -> None:
+    """A wait status that says "stopped" or "continued" is EINVAL: nobody could show it as an exit code."""
+    job = client.ok("job.submit", nodes="n1", holds=[{"phase": "completion", "name": "a"}])["id"]
+    target.bed.wait(job, "ready")
+    client.ok("job.start", id=job)
+    with target.unharmed():
+        text = client.refused("job.exit", id=job, status=status)
+        assert text.startswith(f"EINVAL: job.exit: argument status is {status}, expected")
+        hold = {"id": job, "phase": "completion", "name": "a"}
+        text = client.refused("hold.finish", **hold, status=status)
+        assert text.startswith(f"EINVAL: hold.finish: argument status is {status}, expected")
+    client.ok("hold.finish", **hold, status=65_280)
+    client.ok("job.exit", id=job, status=139)  # a core was dumped
+    target.bed.wait(job, "clean")
+    assert client.ok("job.get", id=job)["exit_code"] == 128 + 11
 
 
 def test_names_of_what_is_not_there(target: Target, client: Raw) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
 
+from bed import until
+from perilogd.config import load
 from raw import ALICE, IS_ROOT, NOBODY, Raw, run_as
 
 if TYPE_CHECKING:
@@ -137,3 +141,72 @@ def test_the_executor_believes_the_kernel(bed: Bed, other_user_venv: Path) -> No
     job = bed.submit()
     bed.wait(job, "ready")
     assert bed.executor_answers() == executor
+
+
+@pytest.mark.other_users
+def test_a_captured_broker_gets_no_rights_from_the_executor(folder: Path, other_user_venv: Path) -> None:
+    """Whoever speaks for the broker has scripts run that root wrote down, as they are, and nothing else."""
+    folder.chmod(0o755)
+    evil, sprung, out = folder / "evil", folder / "sprung", folder / "out"
+    evil.write_text(f"id > {sprung}\n")
+    script = folder / "script"
+    script.write_text(f'#!/bin/bash\necho "$PERILOG_RUN_ID" >> {out}\n')
+    script.chmod(0o755)
+    config = folder / "perilogd.toml"
+    config.write_text(f'[[action]]\nname = "a"\nprolog = ["{script}"]\nepilog = ["{script}"]\n')
+    definition = load(config, uid=0).actions[0].definition
+    program = Path(sys.executable).with_name("perilog-exec")
+    options = ["--config", str(config), "--run-dir", str(folder / "run"), "--broker-user", "nobody"]
+    run = {
+        "id": "00,1,prolog,1,a",
+        "job": 1,
+        "phase": "prolog",
+        "action": "a",
+        "definition": definition,
+        "attempt": 1,
+        "userid": 0,
+        "jobname": "$(reboot)",
+        "key": "",
+        "nodes": "n1",
+        "socket": "/nonexistent",
+        "variables": {"BASH_ENV": str(evil), "ENV": str(evil), "PATH": str(folder)},
+        "user_variables": {"BASH_ENV": str(evil)},
+        "document": b"{}",
+    }
+    attacks = [
+        ["hello", {"protocol": 1, "journal": "../.."}],
+        ["run", run | {"id": "00,1,prolog,1,../../../../../../tmp/x", "action": "../../../../../../tmp/x"}],
+        ["run", run | {"id": "00,1,prolog,1,a", "action": "b"}],
+        ["run", run | {"phase": "completion; reboot"}],
+        ["run", run | {"variables": {"A=B": "x"}}],
+        ["run", run | {"document": "text"}],
+        ["run", []],
+        ["exec", {"command": ["/bin/sh", "-c", f"touch {sprung}"]}],
+    ]
+    with (folder / "log").open("ab") as log, subprocess.Popen([program, *options], stderr=log) as executor:
+        try:
+            path = folder / "run/exec/exec.sock"
+            until(path.exists)
+            for attack in attacks:
+                with Raw.of(NOBODY, path, other_user_venv / "python3") as broker:
+                    broker.send(msgpack.packb(["hello", {"protocol": 1, "journal": "00"}]))
+                    assert broker.message()[0] == "hello"
+                    broker.send(msgpack.packb(attack))
+                    assert broker.message()[0] == "error"
+                    assert broker.message() is None
+            with Raw.of(NOBODY, path, other_user_venv / "python3") as broker:
+                broker.send(msgpack.packb(["hello", {"protocol": 1, "journal": "00"}]))
+                command = {"command": ["/bin/sh", "-c", f"touch {sprung}"], "user": "root", "timeout": None}
+                unknown = run | command | {"id": "00,2,prolog,1,a", "job": 2, "definition": "0" * 64}
+                broker.send(msgpack.packb(["run", run | command]) + msgpack.packb(["run", unknown]))
+                ended: dict[str, Any] = {}
+                while len(ended) < 2:
+                    kind, body = broker.message()
+                    if kind == "exits":
+                        ended |= {record["id"]: record for record in body["records"]}
+        finally:
+            executor.terminate()
+    assert ended["00,1,prolog,1,a"]["outcome"] == "ok"
+    assert ended["00,2,prolog,1,a"]["status"] == 127 << 8
+    assert out.read_text() == "00,1,prolog,1,a\n"
+    assert not sprung.exists()
