@@ -196,7 +196,7 @@ class Runs:
         places = self._broker.config.executor.concurrency
         for phase in _SERVED:
             users, taken = self._queues[phase], self._taken[phase]
-            free = places - taken.total()
+            free = places - taken.total() if users else 0
             while users and free > 0:
                 # The last places are for users who have none: one user's scripts must not keep all of them.
                 few = free <= places // _KEPT
