@@ -172,9 +172,9 @@ class Runs:
     def _end_unrun(self, run: Run) -> None:
         self._end(run, holds.Ending(Outcome.CANCELED, STATUS[Outcome.CANCELED]))
 
-    def signal(self, run: Run, number: int) -> None:
-        """Send a signal to everything that a run has started."""
-        self._broker.writer.after(lambda: self._link.send("signal", {"id": run.id, "signal": number}))
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to everything that a run, be it stuck, has started."""
+        self._broker.writer.after(lambda: self._link.send("signal", {"id": name, "signal": number}))
 
     # -- the queue
 

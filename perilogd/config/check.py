@@ -24,7 +24,8 @@ def report(path: Path | None = None) -> tuple[bool, str]:
         config = load(path)
     except ConfigError as error:
         return False, str(error)
-    lines = [f"{config.file}: no faults"]
+    absent = "" if config.file.exists() else " (not there: what is not written has its default)"
+    lines = [f"{config.file}: no faults{absent}"]
     lines += map(_action, config.actions)
     lines += map(_provider, config.providers)
     return True, "\n".join(lines)

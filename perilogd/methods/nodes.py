@@ -116,7 +116,7 @@ class NodeMethods:
                 raise Refusal(
                     "ESTATE",
                     f"{both}: {entry['phase']} {entry['action']} of job {entry['id']} is stuck there"
-                    f" (pid {entry['pid']}); end it first, or use force",
+                    f" (pid {entry['pid']}); end it first (`perilog scripts kill`), or use force",
                 )
 
 

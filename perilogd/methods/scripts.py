@@ -126,11 +126,17 @@ class ScriptMethods:
 
         del call
         job = self._broker.jobs.get(id)
-        if job is None:
-            raise Refusal("ENOENT", f"no live job: {id}")
-        run = self._find(job, phase, action)
+        run = None if job is None else self._find(job, phase, action)
         what = f"{phase} {action} of job {id}"
         if run is None:
+            stuck = self._find_stuck(id, phase, action)
+            if stuck is not None:
+                if not self._link.up:
+                    raise Refusal("EAGAIN", f"{what} cannot be signaled before perilog-exec answers again")
+                self._runs.signal(stuck, signals.SIGTERM if signal is None else signal)
+                return {}
+            if job is None:
+                raise Refusal("ENOENT", f"no live job: {id}")
             raise Refusal("ESTATE", f"{what} does not run; the job is in state {job.state.value}")
         if run.pid is None and phase == "epilog":
             raise Refusal(
@@ -144,12 +150,24 @@ class ScriptMethods:
         elif not self._link.up:
             raise Refusal("EAGAIN", f"{what} cannot be signaled before perilog-exec answers again")
         else:
-            self._runs.signal(run, signal)
+            self._runs.signal(run.id, signal)
         return {}
 
     def _find(self, job: Job, phase: str, action: str) -> Run | None:
         return next(
             (run for run in self._runs.of_job(job) if run.hold.phase == phase and run.hold.name == action),
+            None,
+        )
+
+    def _find_stuck(self, id: int, phase: str, action: str) -> str | None:
+        """Return the name of a run whose job went on without it, and may have ended."""
+        where = (id, phase, action)
+        return next(
+            (
+                name
+                for name, entry in self._runs.stuck.items()
+                if (entry["id"], entry["phase"], entry["action"]) == where
+            ),
             None,
         )
 

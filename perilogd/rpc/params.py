@@ -243,7 +243,7 @@ class Duration:
     )
 
     def __init__(self, parse: Callable[[str], float | None]) -> None:
-        self._text = Parsed(self.name, self.expected, parse)
+        self._parse = parse
 
     def check(self, value: object) -> float | None:
         """See `Kind.check`."""
@@ -251,8 +251,12 @@ class Duration:
             seconds = float(value)  # type: ignore[arg-type]
             if 0 <= seconds <= _CENTURY:
                 return seconds or None
-        seconds_of_text: float | None = self._text.check(value)
-        return seconds_of_text
+        if not isinstance(value, str):
+            raise Mismatch(value, self.expected)
+        try:
+            return self._parse(value)
+        except ValueError as error:  # it says no more than we do
+            raise Mismatch(value, self.expected) from error
 
 
 class ListOf:

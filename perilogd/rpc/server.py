@@ -287,9 +287,8 @@ def listen(path: Path) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise FileExistsError(
-                error.errno,
-                "another process listens there, or it is no socket: use another path",
-                str(path),
+                f"cannot listen on {path}: another process listens there, or it is no socket;"
+                " use another path (--socket)"
             ) from error
         raise
     return listener

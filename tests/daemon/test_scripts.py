@@ -84,6 +84,24 @@ def test_any_signal_reaches_everything_that_a_script_has_started(bed: Bed) -> No
     assert bed.job(job)["exceptions"] == []
 
 
+def test_a_stuck_script_can_be_killed_when_its_job_has_ended(bed: Bed) -> None:
+    """What `undrain` asks for can be done: a signal reaches a stuck script, and its node is free then."""
+    trace = Trace(bed)
+    bed.action(
+        "a",
+        epilog=trace.script("while :; do sleep 0.05; done", on_term=":"),
+        timeout={"epilog": "100ms"},
+        kill_timeout="100ms",
+    )
+    bed.start()
+    job = bed.run_job()
+    assert [run["state"] for run in bed.call("script.list")] == ["stuck"]
+    assert bed.refusal("script.kill", id=job, phase="prolog", action="a").startswith("ENOENT: ")
+    bed.call("script.kill", id=job, phase="epilog", action="a", signal=signal.SIGKILL)
+    until(lambda: bed.call("script.list") == [])
+    bed.call("node.undrain", nodes="n1")
+
+
 def test_what_does_not_run_cannot_be_killed(bed: Bed) -> None:
     """Killing a script that has ended, was never there, or of no job, is refused and changes nothing."""
     bed.action("a", prolog="exit 0")

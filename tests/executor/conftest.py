@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from exec_bed import ExecBed, Signpost
 
 if TYPE_CHECKING:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
-import pytest
 
 from bed import Bed
 from raw import Raw
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def client(bed: Bed) -> Iterator[Raw]:
-    """A client of the bed's broker, which must have been started."""
-    with Raw.at(bed.socket) as made:
-        yield made
 
 
 def start(bed: Bed, **limits: object) -> Raw:

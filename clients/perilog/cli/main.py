@@ -135,7 +135,10 @@ def _dispatch(words: list[str]) -> int:
 
 def _add_common(parser: argparse.ArgumentParser, socket: str | None = None, *, json: bool = False) -> None:
     parser.add_argument(
-        "-s", "--socket", default=socket, help="the broker's socket, or ssh:HOST; default: $PERILOG_SOCKET"
+        "-s",
+        "--socket",
+        default=socket,
+        help="the broker's socket, or ssh:HOST; default: $PERILOG_SOCKET, else /run/perilogd/perilogd.sock",
     )
     parser.add_argument("--json", action="store_true", default=json, help="print data as JSON")
 

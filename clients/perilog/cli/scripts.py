@@ -97,6 +97,8 @@ def output_command(parser: argparse.ArgumentParser) -> Run:
         if arguments.json:
             text.print_json(found)
             return 0
+        if not any(output["size"] for output in found):
+            print("perilog: nothing was written, or kept: output of what went well is not", file=sys.stderr)
         for output in found:
             if arguments.phase is None:
                 print(f"==> {output['phase']} {output['action']} <==", flush=True)
