@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -127,6 +128,13 @@ class Daemon:
         Raises:
             Refusal: EINVAL with every fault; EAGAIN if the executor does not answer, or reads something else.
         """
+        try:
+            await self._reload()
+        except Refusal as refusal:
+            _log.warning("reload refused", why=refusal.text)
+            raise
+
+    async def _reload(self) -> None:
         async with self._reloading:
             try:
                 config = await trio.to_thread.run_sync(_load, self._options)
@@ -195,16 +203,14 @@ class Daemon:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
                 if number == signal.SIGHUP:
-                    nursery.start_soon(self._reload_or_say_why)  # a stop must not wait for it
+                    nursery.start_soon(self._try_to_reload)  # a stop must not wait for it
                 else:
                     _log.info("stopping; scripts go on", signal=signal.Signals(number).name)
                     self.stop()
 
-    async def _reload_or_say_why(self) -> None:
-        try:
+    async def _try_to_reload(self) -> None:
+        with suppress(Refusal):  # it is in the log
             await self.reload()
-        except Refusal as refusal:
-            _log.error("reload refused", why=refusal.text)
 
     async def _judge_ended_targets(self) -> None:
         """Look up jobs that have ended and that live ones depend on."""

@@ -9,6 +9,17 @@ from typing import Literal
 import structlog
 
 
+def _printable(logger: object, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape what is not printable: users write notes and reasons that administrators read on terminals."""
+    del logger, method
+    return {
+        key: value.encode("unicode_escape").decode()
+        if isinstance(value, str) and not value.isprintable()
+        else value
+        for key, value in line.items()
+    }
+
+
 def configure(form: Literal["text", "json"]) -> None:
     """Set up structlog for this process.
 
@@ -22,6 +33,7 @@ def configure(form: Literal["text", "json"]) -> None:
     )
     structlog.configure(
         processors=[
+            _printable,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.dict_tracebacks if form == "json" else structlog.processors.format_exc_info,

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
+import structlog
 import trio
 
 from perilogd.broker.clock import Clock
@@ -28,6 +29,8 @@ from perilogd.lifecycle.apply import apply
 from perilogd.lifecycle.job import Event, Hold, Job, Origin, Stage, State, Step
 from perilogd.lifecycle.policy import Policy
 from perilogd.lifecycle.settle import settle
+
+_log = structlog.get_logger()
 
 _pack = msgpack.Packer().pack
 
@@ -162,7 +165,10 @@ class Broker:
             any_step = True
             if not isinstance(step, Event):
                 batch.drains += self.drains.add(step.nodes, step.reason, now.wall, "perilogd", job.id)
+                _log.warning("nodes drained", job=job.id, nodes=step.nodes, reason=step.reason)
                 continue
+            if step.name == "exception" and "userid" not in step.context:  # nobody asked for it
+                _log.warning(step.context["note"], job=job.id, severity=step.context["severity"])
             packed = _pack(step.context)
             seq = self.next_seq
             self.next_seq = seq + 1

@@ -30,6 +30,10 @@ _log = structlog.get_logger()
 #: Journal key: the executor's folder that runs were last asked of.
 _EPOCH = "executor.epoch"
 
+#: Most bytes of a job as JSON. An order holds little else, but its variables once more; one that the executor
+#: does not read would end the connection, and be sent again over the next, for ever.
+_LARGEST_JOB = wire.REQUEST_LIMIT // 2 - (64 << 10)
+
 #: One part in so many of a phase's places is kept for users who have none.
 _KEPT = 4
 
@@ -232,7 +236,14 @@ class Runs:
             self._leave_place(run)
             self._end_unrun(run)
             return
-        self._link.send("run", self._order(run))
+        order = self._order(run)
+        size = len(order["document"])
+        if size > _LARGEST_JOB:
+            self._leave_place(run)
+            detail = f"not started: the job takes {size} bytes as JSON, perilog-exec reads {_LARGEST_JOB}"
+            self._end(run, holds.Ending(Outcome.FAILED, wire.NOT_FOUND, detail=detail))
+            return
+        self._link.send("run", order)
 
     def _order(self, run: Run) -> dict[str, Any]:
         """Return the executor's order for a run: names and facts, never a command."""

@@ -121,6 +121,18 @@ def test_a_script_cannot_give_more_variables_than_a_job_may_have(bed: Bed) -> No
         )
 
 
+def test_a_job_too_large_for_the_executor_fails_alone(bed: Bed) -> None:
+    """Where limits were raised beyond what perilog-exec reads, such a job's scripts fail; others are run."""
+    bed.action("a", prolog="true", epilog="true")
+    with start(bed, attributes="4MiB", frame="8MiB"):
+        bed.executor_answers()
+        large = bed.submit(attributes={"text": "\1" * (1 << 20)})  # six bytes each as JSON
+        bed.wait(large, "clean")
+        assert "as JSON" in bed.wait(large, "prolog-finish")["context"]["note"]
+        assert bed.job(large)["result"] == "FAILED"
+        bed.run_job()
+
+
 def test_the_size_of_a_frame(bed: Bed) -> None:
     """[limits] frame bounds what one client can send at a time."""
     with start(bed, frame="4KiB") as client:
