@@ -22,6 +22,10 @@ RESERVED_TYPES = frozenset(
     {"cancel", "timelimit", "prolog", "completion", "epilog", "hold", "dependency", "node", "exec"}
 )
 
+#: Words of PERILOG_REASON that are no exception types: an owner who raised one as a type could make an epilog
+#: believe in an end that was not.
+REASON_WORDS = frozenset({"finish", "prolog-failed", "timeout"})
+
 
 def submit(job: Job, policy: Policy, context: Mapping[str, Any]) -> Iterator[Step]:
     """Bring a job to life.

@@ -39,6 +39,8 @@ from perilogd.rpc.params import (
     text_up_to,
 )
 
+_NOT_FOR_OWNERS = (commands.RESERVED_TYPES - {"cancel"}) | commands.REASON_WORDS
+
 _DEPENDENCY = re.compile(r"(after|afterany|afterok|afternotok|afterclean):(.+)", re.DOTALL)
 _MOST_DEPENDENCIES = 1000
 
@@ -398,7 +400,7 @@ class JobMethods:
 
         def do(job: Job) -> dict[str, Any]:
             authority.require_owner(call, job, "raise an exception on")
-            if type in commands.RESERVED_TYPES - {"cancel"} and not authority.is_admin(call):
+            if type in _NOT_FOR_OWNERS and not authority.is_admin(call):
                 raise Refusal(
                     "EPERM", f"type: {type!r} is reserved; owners may raise cancel and types of their own"
                 )

@@ -368,7 +368,7 @@ def test_a_log_cannot_be_made_longer_for_ever(bed: Bed, connect_as: As) -> None:
     alice.ok("job.wait", id=job, event="clean")
 
 
-@pytest.mark.parametrize("type_", ["timelimit", "prolog", "node", "exec"])
+@pytest.mark.parametrize("type_", ["timelimit", "prolog", "node", "exec", "finish", "timeout"])
 def test_reserved_types_are_not_for_owners(bed: Bed, connect_as: As, type_: str) -> None:
     """An owner cannot make his job look as if the broker or the workload manager had ended it."""
     bed.start()
