@@ -309,7 +309,7 @@ def test_what_the_configuration_does_not_say_is_not_run(
 def test_a_scripts_exit_ends_the_run_whoever_holds_its_output(bed: ExecBed, signpost: Signpost) -> None:
     """A background child that keeps stdout open and a daemon end with no run, but are counted (C16)."""
     bed.action(
-        "a", f"sleep 1000 & setsid sh -c 'sleep 1000; :' & echo up > {signpost}; read x < {bed.folder}/go"
+        "a", f"sleep 1000 & setsid sh -c 'echo up > {signpost}; sleep 1000; :' & read x < {bed.folder}/go"
     )
     os.mkfifo(bed.folder / "go")
     peer = bed.start()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bed import until
 from raw import ALICE, BOB, CAROL, NOBODY, Raw
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def configure(bed: Bed) -> None:
 
 
 def state(bed: Bed) -> Any:
-    """Return all that a call can change."""
+    """Return all that a call can change, once the scripts that earlier calls have set off are done."""
+    until(lambda: bed.call("script.list") == [])
     stats = bed.call("broker.stats")
     return stats["events"], stats["watches"], stats["draining"], bed.call("node.list")
 
