@@ -11,6 +11,20 @@ import perilog
 from bed import Bed, until
 
 
+def test_a_key_names_one_job_however_fast_it_is_asked_for(bed: Bed) -> None:
+    """A submit that still looks up its dependencies, and quicker ones of the same key, are one job."""
+    bed.start()
+    ended = bed.submit()
+    bed.call("job.cancel", id=ended)
+    dependencies = [f"afterany:{ended}"] * 200
+    with bed.connect() as slow, bed.connect() as quick:
+        first = slow.begin("job.submit", key="k", dependencies=dependencies)
+        ids = {quick.call("job.submit", key="k")["id"] for _ in range(3)}
+        ids.add(first.result()["id"])
+    assert len(ids) == 1
+    assert bed.call("broker.ping")
+
+
 def test_jobs_are_listed_live_and_ended(bed: Bed) -> None:
     """job.list merges both by ascending id, and is filtered by state, user, hold and node."""
     bed.start()

@@ -18,6 +18,11 @@ HARMS: dict[str, tuple[Harm, int, str]] = {
         127,
         "its interpreter /no/such/sh is missing",
     ),
+    "interpreter not UTF-8": (
+        lambda path: path.write_bytes(b"#!/no/caf\xe9/sh\n"),
+        127,
+        r"its interpreter /no/caf\xe9/sh is missing",
+    ),
     "not executable": (lambda path: path.chmod(0o644), 126, "it may not be executed"),
     "no shebang": (lambda path: path.write_text("true\n"), 126, "it is no program, and has no '#!' line"),
 }

@@ -142,6 +142,21 @@ def test_without_an_executor_scripts_end_as_not_started(bed: Bed) -> None:
     assert bed.drained() == {}
 
 
+def test_several_scripts_of_a_job_end_without_an_executor(bed: Bed) -> None:
+    """Giving up one waiting prolog ends the job and so the others; the broker takes that in its stride."""
+    bed.table("[executor]", absent_timeout="200ms")
+    for name in ("a", "b", "c"):
+        bed.action(name, prolog="exit 0", epilog="exit 0")
+    bed.run_dir.mkdir()
+    bed.run_dir.chmod(0o777)  # an executor does not start in a folder of everybody's
+    bed.start()
+    job = bed.submit()
+    bed.wait(job, "clean")
+    ends = sorted(bed.event(job, "prolog-finish", description=name)["context"]["status"] for name in "abc")
+    assert ends == [15, 15, 127 << 8]
+    assert [event["name"] for event in bed.events(job)].count("epilog-finish") == 3
+
+
 def test_an_executor_that_stays_away_leaves_its_runs_lost(bed: Bed) -> None:
     """A script whose executor does not come back ends as `lost`, a waiting one as not started."""
     trace = Trace(bed)
