@@ -98,11 +98,6 @@ def count(nodes: str) -> int:
     return sum(map(_size, _split(nodes)[0])) if nodes else 0
 
 
-def within(inner: str, outer: str) -> bool:
-    """Tell whether all nodes of one set are in another; both are canonical texts."""
-    return inner == outer or _plain(inner) <= _plain(outer)
-
-
 def _split(text: str) -> tuple[list[str], str]:
     """Return the operands of a text, and the operators between them."""
     if not text:

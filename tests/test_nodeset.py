@@ -167,15 +167,6 @@ def test_count_of_nothing() -> None:
     assert nodeset.count("") == 0
 
 
-@pytest.mark.parametrize(
-    ("inner", "outer", "answer"),
-    [("n1", "n1", True), ("n[2-3]", "n[1-4]", True), ("n[2-5]", "n[1-4]", False), ("m1", "n[1-4]", False)],
-)
-def test_within(inner: str, outer: str, answer: bool) -> None:
-    """A set is within another if none of its nodes is outside."""
-    assert nodeset.within(inner, outer) is answer
-
-
 @pytest.fixture
 def groups(folder: Path) -> Iterator[Path]:
     """A site's groups, from a program; the file to which it writes each question."""

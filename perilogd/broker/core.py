@@ -109,7 +109,7 @@ class Broker:
         """Run a command on a job: all of its events, and all that follow from them, in one transaction.
 
         Args:
-            job: the job; a new one (`new_job`) if the first event is its `submit`.
+            job: the job; a new one if the first event is its `submit`.
             steps: a command of `perilogd.lifecycle`.
 
         Raises:
@@ -302,15 +302,11 @@ class Broker:
     # -- after a commit
 
     def _published(self, batch: Batch) -> None:
-        records = self._committed(batch)
+        count = len(batch.entries)
+        records, self._records = self._records[:count], self._records[count:]
         if records:
             for listener in self.listeners:
                 listener(records)
-
-    def _committed(self, batch: Batch) -> list[Record]:
-        count = len(batch.entries)
-        records, self._records = self._records[:count], self._records[count:]
-        return records
 
     def _released(self) -> None:
         self.flush()

@@ -121,16 +121,6 @@ class Batch:
             self.entries or self.jobs or self.ended or self.drains or self.outputs or self.runs or self.meta
         )
 
-    def merge(self, later: Batch) -> None:
-        """Append everything that a later batch holds, so that one commit writes both."""
-        self.entries += later.entries
-        self.jobs += later.jobs
-        self.ended += later.ended
-        self.drains += later.drains
-        self.outputs += later.outputs
-        self.runs += later.runs
-        self.meta |= later.meta
-
 
 def decode(context: bytes) -> dict[str, Any]:
     """Return an event's context as a map.
